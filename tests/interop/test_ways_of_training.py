@@ -418,6 +418,15 @@ def test_a_program_that_trains_otherwise_is_refused(
             "a file of verl, reinforcement learning",
         ),
         (
+            "torchrun --nproc_per_node 8 -m verl.trainer.fsdp_sft_trainer data.micro_batch_size=4"
+            " model.partial_pretrain=google/gemma-2b-it",
+            "a file of verl's supervised fine-tuning, which is not read here",
+        ),
+        (
+            "python3 -m verl.trainer.main_generation trainer.nnodes=1 data.n_samples=1",
+            "a file of verl's generation, a program that trains nothing",
+        ),
+        (
             "deepspeed --module openrlhf.cli.train_ppo_ray --vllm_num_engines 2 --zero_stage 3",
             "a file of OpenRLHF, reinforcement learning",
         ),

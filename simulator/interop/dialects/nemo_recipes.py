@@ -29,6 +29,7 @@ from simulator.interop.dialects.python_values import (
     Name,
     Script,
     copied,
+    instance,
     made,
 )
 from simulator.interop.dialects.settings import Place, Reading, Setting, Settings, with_idle
@@ -155,16 +156,15 @@ def read_recipe(text: str, path: str) -> Reading:
     following = _Following(path)
     script = Script(text, path, following.known)
     run = _runs_of(script)
-    trainer = Made("") if run is None else run.fields["trainer"]
     if run is None and not following.problems:
         rule = "sets up no run of NeMo that can be followed: no recipe, and no call of llm.train"
         following.problems.append(f"{path}: {rule}")
-    elif run is not None and run.kind[:1].islower() and not (trainer.kind or trainer.source):
-        rule = "makes the run, and stands in another file: not followed"
-        following.problems.append(f"{path}: {run.kind} {rule}")
     for name, line in _elsewhere(script):
         rule = "may change the recipe that it is given, and stands in another file: not followed"
         following.problems.append(f"{Place(path, name, line)}: {rule}")
+    if run is not None and _is_of_another_file(run) and not following.problems:
+        rule = "makes the run, and stands in another file: not followed"
+        following.problems.append(f"{path}: {run.kind} {rule}")
     if run is None or following.problems:
         problems = tuple(dict.fromkeys(following.problems))
         return Reading(path=path, kind=KIND, problems=problems)
@@ -216,10 +216,10 @@ class _Following:
 
     def known(self, dotted: str, arguments: list[Any], keywords: dict[str, Any], line: int) -> Any:
         """Value of a call of NeMo or NeMo-Run; None: of another."""
-        first = arguments[0] if arguments else None
-        if dotted.rpartition(".")[2] in ("Config", "Partial") and "run" in dotted:
+        first, last = arguments[0] if arguments else None, dotted.rpartition(".")[2]
+        if last in ("Config", "Partial") and "run" in dotted:
             return self._config(first, arguments[1:], keywords, line)
-        if dotted.rpartition(".")[2] in ("deepcopy", "copy") and isinstance(first, Made):
+        if last in ("deepcopy", "copy") and isinstance(first, Made):
             return copied(first, {})
         if word := re.search(r"(?:^|[._])(bf16|fp16)_(\w*mixed)$", dotted):
             return self._precision(word, line)
@@ -234,15 +234,9 @@ class _Following:
             self._unknown(word[1], line)
         return None
 
-    def _config(
-        self, of: Any, arguments: list[Any], keywords: dict[str, Any], line: int
-    ) -> Made | None:
+    def _config(self, of: Any, arguments: list[Any], keywords: dict[str, Any], line: int) -> Made:
         if isinstance(of, Made) and of.kind == "class":
-            base = made(str(of.fields.get("base", "")), arguments, keywords, line)
-            defaults = {k: v for k, v in of.fields.items() if k not in ("name", "base")}
-            base.fields = {**defaults, **base.fields}
-            base.lines = {**of.lines, **base.lines}
-            return base
+            return instance(of, arguments, keywords, line)
         kind = of.last if isinstance(of, Name) else of.node.name if isinstance(of, Function) else ""
         return made(kind, arguments, keywords, line)
 
@@ -252,9 +246,8 @@ class _Following:
             name = name.replace("current_scaling", "subchannel_scaling")
         more = _PRECISIONS.get(name)
         if more is None:
-            self.problems.append(
-                f"{Place(self.path, word.string, line)}: a precision not read here"
-            )
+            place = Place(self.path, word.string, line)
+            self.problems.append(f"{place}: a precision not read here")
             return None
         fields = {"precision": "bf16-mixed", "grad_reduce_in_fp32": True}
         if word[1] == "fp16":
@@ -329,19 +322,18 @@ class _Following:
 
     def _of_trainer(self, trainer: Made, name: str, value: Any, line: int) -> bool:
         """Take an argument of a trainer; whether it is one."""
-        strategy, field = trainer.fields.get("strategy"), _OF_TRAINER.get(name)
-        if name in _DEGREES and isinstance(strategy, Made):
-            strategy.set(_DEGREES[name], value, line)
+        strategy = trainer.fields.get("strategy")
+        if name in _DEGREES:
+            if isinstance(strategy, Made):
+                strategy.set(_DEGREES[name], value, line)
+        elif name in _OF_TRAINER:
+            trainer.set(_OF_TRAINER[name], value, line)
         elif name == "precision" and value in ("bf16-mixed", "16-mixed"):
             fields = {"precision": value, "grad_reduce_in_fp32": value == "bf16-mixed"}
             trainer.set("plugins", made(_PLUGIN, [], fields, line), line)
-        elif field is not None:
-            trainer.set(field, value, line)
-        return (
-            name in _DEGREES
-            or field is not None
-            or (name == "precision" and value in ("bf16-mixed", "16-mixed"))
-        )
+        else:
+            return False
+        return True
 
     def _part(
         self, name: str, part: str, first: Any, keywords: dict[str, Any], line: int
@@ -388,6 +380,12 @@ def is_run(value: Any) -> bool:
     """Whether a call made a run: a trainer, and a model or data."""
     there = isinstance(value, Made) and isinstance(value.fields.get("trainer"), Made)
     return there and not {"model", "data"}.isdisjoint(value.fields) and not way_of(value.kind)
+
+
+def _is_of_another_file(run: Made) -> bool:
+    """Whether a function made it that is not followed, and its trainer is what was set of it."""
+    trainer = run.fields["trainer"]
+    return run.kind[:1].islower() and not (trainer.kind or trainer.source)
 
 
 def _elsewhere(script: Script) -> Iterator[tuple[str, int]]:

@@ -122,7 +122,9 @@ _CHANGES = (
     *("append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "broadcast"),
     *("sort", "reverse", "popitem"),
 )
-_OF_TEXT = ("lower", "upper", "strip", "split", "replace", "startswith", "endswith", "format")
+_OF_TEXT = {"lower": 0, "upper": 0, "strip": 0, "split": 1, "replace": 2,
+            "startswith": 1, "endswith": 1}  # fmt: skip
+"""Methods of texts that are worked out, and how many arguments each is given."""
 
 
 class Script:
@@ -322,7 +324,8 @@ class Script:
         if isinstance(node, (ast.List, ast.Tuple)):
             return self._items(node.elts, names)
         if isinstance(node, ast.Dict):
-            return self._table(zip(node.keys, node.values, strict=True), names)
+            keys = [_MORE if key is None else self.value(key, names) for key in node.keys]
+            return self._table(keys, node.values, names)
         if isinstance(node, ast.IfExp):
             test = _truth(self.value(node.test, names))
             chosen = node.body if test else node.orelse
@@ -347,19 +350,18 @@ class Script:
         return items[:_MOST_ITEMS]
 
     def _table(
-        self, pairs: Iterable[tuple[ast.expr | None, ast.expr]], names: Mapping[str, Any]
+        self, keys: Iterable[Any], nodes: Iterable[ast.expr], names: Mapping[str, Any]
     ) -> dict[Any, Any]:
         """Values by their key; without one, those of another table: ``**more``."""
         table = dict[Any, Any]()
-        for key, item in pairs:
-            value = self.value(item, names)
-            name = None if key is None else self.value(key, names)
-            if isinstance(name, (str, int)):
-                table[name] = value
-            elif key is None and isinstance(value, dict):
+        for key, node in zip(keys, nodes, strict=True):
+            value = self.value(node, names)
+            if isinstance(key, (str, int)):
+                table[key] = value
+            elif key is _MORE and isinstance(value, dict):
                 table |= value
             else:
-                self._note(item, "what is said here is not known: passed over")
+                self._note(node, "what is said here is not known: passed over")
         return table
 
     def _worked_out(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -411,8 +413,8 @@ class Script:
 
     def _call(self, node: ast.Call, names: Mapping[str, Any]) -> Any:
         arguments = self._items(node.args, names)
-        pairs = [(ast.Constant(x.arg) if x.arg else None, x.value) for x in node.keywords]
-        keywords = {str(key): value for key, value in self._table(pairs, names).items()}
+        words = [word.arg or _MORE for word in node.keywords]
+        keywords = self._table(words, [word.value for word in node.keywords], names)
         if isinstance(node.func, ast.Attribute):
             owner = self.value(node.func.value, names)
             if not isinstance(owner, Name):
@@ -436,7 +438,7 @@ class Script:
         if isinstance(function, _Partial):
             function, keywords = function.name, {**function.bound, **keywords}
         if isinstance(function, Made) and function.kind == "class":
-            return _instance(function, arguments, keywords, line)
+            return instance(function, arguments, keywords, line)
         if not isinstance(function, Name):
             return UNKNOWN
         if (plain := self._plain(function.dotted, arguments, keywords, line)) is not None:
@@ -520,8 +522,8 @@ class Script:
         return done
 
 
-_NOTHING = object()
-"""Python's None as the value of a call that is known."""
+_NOTHING, _MORE = object(), object()
+"""Python's None as the value of a call that is known; the key of ``**more``."""
 
 
 def _broadcast(into: Made, values: dict[str, Any], seen: set[int]) -> None:
@@ -562,7 +564,7 @@ def made(kind: str, arguments: list[Any], keywords: dict[str, Any], line: int) -
     return result
 
 
-def _instance(of: Made, arguments: list[Any], keywords: dict[str, Any], line: int) -> Made:
+def instance(of: Made, arguments: list[Any], keywords: dict[str, Any], line: int) -> Made:
     """An instance of a class of the script: defaults of its fields, and what it is given."""
     base = str(of.fields.get("base", of.fields["name"]))
     result = made(base, arguments, keywords, line)
@@ -659,13 +661,11 @@ def _item(owner: Any, key: Any) -> Any:
 
 
 def _converted(kind: str, value: Any) -> Any:
-    if not isinstance(value, (int, float, str, list)):
+    if kind == "len":
+        return len(value) if isinstance(value, (str, list, dict)) else UNKNOWN
+    if not isinstance(value, (int, float, str)):
         return UNKNOWN
     try:
-        if kind == "len":
-            return len(value) if isinstance(value, (str, list)) else UNKNOWN
-        if isinstance(value, list):
-            return UNKNOWN
         return _bounded({"int": int, "float": float, "str": str, "bool": bool}[kind](value))
     except (ValueError, OverflowError):
         return UNKNOWN
@@ -686,19 +686,10 @@ def _attribute(how: str, arguments: list[Any]) -> Any:
 
 
 def _of_text(text: str, name: str, arguments: list[Any]) -> Any:
-    if name in ("lower", "upper", "strip") and not arguments:
-        return {"lower": text.lower, "upper": text.upper, "strip": text.strip}[name]()
-    if not arguments or not all(isinstance(item, str) for item in arguments):
+    texts = all(isinstance(item, str) for item in arguments)
+    if not texts or len(arguments) != _OF_TEXT[name] or (name == "split" and not arguments[0]):
         return UNKNOWN
-    if name == "split" and arguments[0]:
-        return text.split(arguments[0])[:_MOST_ITEMS]
-    if name in ("startswith", "endswith"):
-        return (
-            text.startswith(arguments[0]) if name == "startswith" else text.endswith(arguments[0])
-        )
-    if name == "replace" and len(arguments) == 2:
-        return _bounded(text.replace(arguments[0], arguments[1]))
-    return UNKNOWN
+    return _bounded(getattr(text, name)(*arguments))
 
 
 def _of_list(items: list[Any], name: str, arguments: list[Any]) -> Any:
