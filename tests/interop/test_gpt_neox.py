@@ -124,6 +124,8 @@ def test_experts_are_whole_on_the_ranks_of_a_tensor_group(tmp_path: Path) -> Non
         ('"norm":', '"train_impl": "kto", "norm":', "liked or not"),
         ('"norm":', '"num_unique_layers": 2, "norm":', "share their weights"),
         ('"num_attention_heads": 32', '"num_attention_heads": 33', "must divide hidden_size 4096"),
+        ('"norm":', '"num_kv_heads": 5, "norm":', "must divide num_attention_heads 32, got 5"),
+        ('"norm":', '"activation": "gulu", "norm":', "an activation of kind 'gulu', not modelled"),
     ],
 )
 def test_what_is_not_modelled_or_cannot_be_is_refused(

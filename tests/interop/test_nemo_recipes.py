@@ -311,6 +311,7 @@ def test_statements_do_what_python_does(
         ("recipe.trainer.devices = torch.cuda.device_count()", "trainer.devices: .* a variable"),
         ("match 1:\n    case 1:\n        recipe.trainer.num_nodes = 64", "line 4: a statement"),
         ("del recipe.trainer.callbacks", "line 4: a statement"),
+        ("[recipe.trainer.callbacks.append(x) for x in y]", "line 4: a statement"),
         ("recipe.trainer.callbacks = [c for c in x]", "callbacks: cannot be worked out"),
         ("setattr(recipe.trainer, word(), 8)", "line 4: what is set here is not known"),
         ("llm.llama3_8b.pretrain_recipe(**mine)", "line 4: what is said here is not known"),

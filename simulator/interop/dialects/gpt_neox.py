@@ -46,6 +46,7 @@ _TOKENIZERS = {"gpt2bpetokenizer": 50257, "hfgpt2tokenizer": 50258, "charlevelto
 _FILES = {"20b_tokenizer.json": 50277}
 """Files of words that its documentation gives, of the 20B model and of Pythia."""
 _GATED = ("geglu", "swiglu", "reglu", "bilinear", "glu")
+_UNGATED = ("gelu", "relu", "softsign", "swish", "silu", "mish")
 _POSITIONS = {"learned": "learned", "rotary": "rope", "sinusoidal": "none", "alibi": "alibi",
               "none": "none"}  # fmt: skip
 _NORMS: dict[str, Norm] = {
@@ -356,11 +357,17 @@ class _Shape:
             self._cannot(f"positions of kind {self._word('pos_emb', '')!r}", "pos_emb")
         if self.flags["use_qk_layernorm"]:
             self._cannot("one norm of all heads of queries and keys", "use_qk_layernorm")
+        if (word := self._word("activation", "gelu")) not in (*_GATED, *_UNGATED):
+            self._cannot(f"an activation of kind {word[:40]!r}", "activation")
         if self.layers is None or hidden is None or heads is None or norm is None:
             return None
         if hidden % heads:
             at = self.settings.found["num_attention_heads"].place
             self.settings.problems.append(f"{at}: must divide hidden_size {hidden}, got {heads}")
+        if (groups := self.sizes["num_kv_heads"]) and heads % groups:
+            at = self.settings.found["num_kv_heads"].place
+            rule = f"must divide num_attention_heads {heads}, got {groups}"
+            self.settings.problems.append(f"{at}: {rule}")
         widths = self._widths(hidden)
         if len(self.settings.problems) > before or widths is None or position is None:
             return None

@@ -116,6 +116,7 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
+_NOT_FOLLOWED = "a statement that is not followed: passed over"
 _PLAIN = (int, float, str, bool, type(None))
 _SWITCHES: dict[Any, bool] = {"store_true": False, "store_false": True}
 _CHANGES = (
@@ -179,6 +180,8 @@ class Script:
             shown = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
             self._assign(node.target, self.value(shown, names), names)
         elif isinstance(node, ast.Expr):
+            if isinstance(node.value, (ast.ListComp, ast.SetComp, ast.DictComp, ast.NamedExpr)):
+                self._note(node, _NOT_FOLLOWED)
             self.value(node.value, names)
         elif isinstance(node, ast.Return):
             raise _Returned(None if node.value is None else self.value(node.value, names))
@@ -205,7 +208,7 @@ class Script:
         elif isinstance(node, ast.Continue):
             raise _Continued
         elif isinstance(node, (ast.Match, ast.Delete, ast.AsyncFor, ast.TryStar)):
-            self._note(node, "a statement that is not followed: passed over")
+            self._note(node, _NOT_FOLLOWED)
 
     def _branch(self, node: ast.If, names: MutableMapping[str, Any]) -> None:
         test = _truth(self.value(node.test, names))
