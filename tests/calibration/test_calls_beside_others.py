@@ -285,6 +285,35 @@ def test_classes_are_counted_as_they_are_done() -> None:
         assert fitted.figures["memory_fraction"][1] == pytest.approx(0.8, rel=0.01)
 
 
+def test_classes_of_devices_and_of_links_are_counted_together() -> None:
+    """Copies on a device and all-reduces of a server, whose links two figures describe."""
+    machine = load_cluster("dgx-h100", 8)
+    rate = float(machine.accelerator.memory.bandwidth_bytes_per_s)
+    sizes = np.geomspace(2e7, 3e9, 5).tolist()
+    calls = [call("copy", {}, **COLD, moved_bytes=size, seconds=3e-6 + size / rate)
+             for size in sizes]  # fmt: skip
+    calls += [call("all_reduce", {**COLLECTIVE, "message_bytes": size}, seconds=2e-5 + size / 2e11)
+              for size in sizes]  # fmt: skip
+    told: list[tuple[int, int]] = []
+    calibrate([document(*calls)], accelerator=machine.accelerator, cluster=machine,
+              progress=lambda done, of: told.append((done, of)))  # fmt: skip
+    assert told == [(1, 2), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("share", "at_end"), [(0.02, True), (0.0201, True), (0.0205, False), (0.03, False)]
+)
+def test_a_figure_within_a_hundredth_of_its_least_is_at_an_end(share: float, at_end: bool) -> None:
+    """Copies at 2 % of the data sheet's rate, the least that is sought, and at a little more."""
+    device = load_accelerator("h100-sxm")
+    rate = share * float(device.memory.bandwidth_bytes_per_s)
+    calls = [call("copy", {}, **COLD, moved_bytes=size, seconds=3e-6 + size / rate)
+             for size in np.geomspace(2e7, 3e9, 9).tolist()]  # fmt: skip
+    (fitted,) = calibrate([document(*calls)], accelerator=device).accelerator
+    assert fitted.figures["memory_fraction"][1] == pytest.approx(share, rel=2e-3)
+    assert ("memory_fraction" in fitted.at_end) == at_end
+
+
 @pytest.mark.parametrize(("device", "dtype", "width"), [("cpu", "fp32", 4), ("gpu", "bf16", 2)])
 def test_attention_moves_queries_keys_values_and_results(
     device: str, dtype: str, width: int

@@ -338,3 +338,15 @@ def test_every_sixth_layer_of_gemma_3_sees_all() -> None:
         whole = layer % 6 == 0
         known = (attention.window, attention.head_dim, attention.kv_heads)
         assert known == ((0, 256, 2) if whole else (1024, 128, 8)), layer
+
+
+@pytest.mark.parametrize(("heads", "whole"), [(16, 4), (8, 2), (4, 1), (2, 1), (1, 1)])
+def test_layers_that_see_all_have_a_key_head_at_least(heads: int, whole: int) -> None:
+    """A quarter as many as the others; Gemma 3's smallest has one."""
+    far = next(x.far for x in load_tables().families.values() if x.far is not None)
+    plain = presets.load("llama-3.1-8b")
+    (block,) = plain.blocks
+    assert block.attention is not None
+    block = replace(block, attention=replace(block.attention, kv_heads=heads))
+    made = _far(SimpleNamespace(), replace(plain, blocks=(block,)), far)  # type: ignore[arg-type]
+    assert [one.attention and one.attention.kv_heads for one in made.blocks] == [heads, whole]

@@ -2,13 +2,14 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from simulator.cost.step import evaluate
 from simulator.layout.layouts import Layouts
-from simulator.planner.remedies import _lack, _words, batch_binds, remedies
+from simulator.planner.remedies import _lack, _larger, _words, batch_binds, remedies
 from simulator.planner.variants import Variant
 from simulator.scenario import Scenario, make_scenario
 from simulator.search.explore import explore
@@ -77,6 +78,26 @@ def test_a_remedy_fits_when_it_is_searched_again(found: list[Variant]) -> None:
     assert again.best.step_time_s[0] == more.step_time_s
     fewer = scenario("l40s-pcie", more.gpus // 2, "megatron-core", **FEW)
     assert not explore(*(fewer.workload, fewer.cluster, fewer.software), fewer.pinned).feasible
+
+
+def test_three_larger_devices_are_tried_the_smallest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fills an H100 of 80 GB to the last byte and half as much again."""
+    of, tried = scenario("dgx-h100", 8, "megatron-core"), []
+    device = of.cluster.accelerator
+
+    def nothing(other: Scenario, change: str, pinned: Any) -> tuple[()]:
+        assert change == f"cluster.name = {other.cluster.name}"
+        tried.append(other.cluster.accelerator)
+        return ()
+
+    monkeypatch.setattr("simulator.planner.remedies._tried", nothing)
+    room, need = (times * float(device.memory.usable_bytes) for times in (1.0, 1.5))
+    miss: Any = SimpleNamespace(usable_bytes=room, memory_total_bytes=[need])
+    assert not [*_larger(of, miss)]
+    sizes = [float(one.memory.usable_bytes) for one in tried]
+    assert len({one.name for one in tried}) == len(sizes) == 3
+    assert need <= sizes[0] and sizes == sorted(sizes)
+    assert {one.platform for one in tried} == {device.platform}
 
 
 def test_a_full_host_is_the_cause_where_the_device_has_room() -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from simulator.economics.ownership import Use, load_page
 from simulator.files import Figure
+from simulator.hardware.cluster import Cluster
+from simulator.layout.layouts import Layouts
+from simulator.questions.versus import fabrics
 from simulator.questions.versus.fabrics import (
     FabricChoice,
     FabricChoices,
     _changed,
     _dear,
+    _on_each,
     _owned,
     _rack_usd,
 )
@@ -51,6 +57,27 @@ def test_bits_of_a_network_are_those_of_adapters_and_above_the_leaves() -> None:
 def front(made: Scenario, *rows: FabricChoice) -> list[int]:
     answer = FabricChoices(scenario=made, rows=rows)
     return [next(i for i, row in enumerate(rows) if row is one) for one in answer.front()]
+
+
+def test_every_fabric_is_tried(made: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 to 8 adapters of 100 to 800 Gbit/s, doubled, as narrow as 1 to 8; rails where they can
+    matter: not above one adapter, and not where nothing is narrow."""
+    tried = []
+
+    def nothing_fits(layouts: Any, workload: Any, cluster: Cluster, software: Any) -> Any:
+        network, rails = cluster.node.scale_out, cluster.fabric.topology == "rail-optimised"
+        gbps = round(float(network.adapter_bytes_per_s) * 8.0 / 1e9)
+        narrow = round(float(cluster.fabric.oversubscription))
+        tried.append((narrow, network.adapters, gbps, rails))
+        return SimpleNamespace(able=lambda allow_tight: np.zeros(1, dtype=bool))
+
+    monkeypatch.setattr(fabrics, "evaluate", nothing_fits)
+    assert not [*_on_each(made, 8, Layouts.of(dp=16), None, Use(gpus=16))]
+    doubled = (1, 2, 4, 8)
+    expected = {(narrow, count, 100 * times, rails) for narrow in doubled for count in doubled
+                for times in doubled for rails in (False, True)
+                if not rails or (narrow > 1 and count > 1)}  # fmt: skip
+    assert set(tried) == expected and len(tried) == len(expected) == 64 + 36
 
 
 def test_the_front_gets_cheaper_as_it_gets_slower(made: Scenario) -> None:

@@ -160,6 +160,20 @@ def test_attention_by_groups_keeps_latent_caches_once() -> None:
     assert grouped.attention_s(256.0, 256e3) < cut.attention_s(256.0, 256e3)
 
 
+@pytest.mark.parametrize(
+    ("tp", "groups", "precision", "heads"),
+    [(4, 1, "bf16", 2), (4, 2, "bf16", 4), (4, 4, "bf16", 8), (8, 2, "bf16", 2), (8, 4, "fp8", 4),
+     (16, 1, "bf16", 1)],
+)  # fmt: skip
+def test_a_token_in_the_cache_of_a_rank(tp: int, groups: int, precision: str, heads: int) -> None:
+    """The 8 key heads of Llama-3.1-8B over the tp / groups ranks that share a sequence, at least
+    one: a key and a value of 128 elements in each of 32 layers."""
+    engine = _engine("llama-3.1-8b", "dgx-h100", tp=tp, dp_attention=groups,
+                     cache_precision=precision)  # fmt: skip
+    width = 1 if precision == "fp8" else 2
+    assert engine.token_bytes == 32 * heads * 2 * 128 * width
+
+
 def test_experts_whole_on_ranks_weigh_what_cut_ones_do() -> None:
     whole = _engine("qwen3-30b-a3b", "dgx-h100", tp=8, ep=8)
     cut = _engine("qwen3-30b-a3b", "dgx-h100", tp=8)

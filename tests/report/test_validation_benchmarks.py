@@ -62,6 +62,7 @@ def test_the_figure_spans_p10_to_p90_around_the_median() -> None:
     assert "gemm, h100: 3 timings" in text
     assert "predicted / measured: median 1.00, P10 0.60, P90 1.80" in text
     axes = figure._plots[0][0]
+    assert [value for value, _ in axes.xaxis.ticks(20.0)] == [1.0, 2.0]  # doubled, not 1.5
     places = axes.xaxis.place([1.0, 2.0]).tolist()
     assert places[1] - places[0] == pytest.approx(axes.xaxis.place([4.0])[0] - places[1])  # log
 

@@ -196,6 +196,19 @@ def test_zb_v_has_no_bubble_where_all_passes_take_as_long(pp: int, m: int, play:
 
 
 @pytest.mark.parametrize(("pp", "m"), EVEN)
+@pytest.mark.parametrize("seconds", [(1.0, 1.25, 0.75), (1.0, 1.4, 1.0), (1.0, 0.7, 0.9)])
+def test_idle_time_of_a_rank_of_zb_v_is_what_its_actions_leave(
+    pp: int, m: int, seconds: tuple[float, float, float], play: Any
+) -> None:
+    """Long input passes, long weight passes too, and short ones: each has another longest path."""
+    rule_s = SCHEDULES["zb_v"].barrier_free_idle_s
+    assert rule_s is not None
+    idle_s = float(rule_s(*(np.array(each) for each in seconds)))
+    assert idle_s > 0.1
+    assert timed(play, "zb_v", pp, m, seconds)[1] == pytest.approx((pp - 1) * idle_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("pp", "m"), EVEN)
 @pytest.mark.parametrize("weight", [1.0, 0.6, 0.3])
 def test_dualpipes_bubble(pp: int, m: int, weight: float, play: Any) -> None:
     """DeepSeek-V3, table 2: (PP / 2 - 1)(F&B + B - 3W), B the whole backward pass.

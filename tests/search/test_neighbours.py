@@ -94,6 +94,14 @@ def test_groups_of_experts_and_their_tensor_parallelism() -> None:
     assert alone(found, start, "etp") == {1}
 
 
+@pytest.mark.parametrize(("tp", "cp", "pp"), [(2, 2, 2), (1, 4, 2), (2, 4, 1)])
+def test_experts_are_dealt_over_context_ranks_too(tp: int, cp: int, pp: int) -> None:
+    """Eight experts over the tp x cp x dp = 8 or 16 ranks of a stage: halves and quarters."""
+    start = BASE | {"tp": tp, "cp": cp, "pp": pp, "dp": 2, "vpp": 1, "ep": 2, "etp": 1,
+                    "shard_group": 2, "sequence_parallel": tp > 1}  # fmt: skip
+    assert alone(around(scenario("experts"), start), start, "ep") == {1, 4}
+
+
 @pytest.mark.parametrize("again", [0, 4])
 def test_groups_that_share_parameters_and_gather_again(again: int) -> None:
     start = {"dp": 16, "sharding": "zero3", "shard_group": 8, "global_batch": 64,
