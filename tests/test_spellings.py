@@ -38,6 +38,13 @@ from simulator.workload import presets
         ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
         ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
         ("Qwen/Qwen3-235B-A22B", "qwen3-235b-a22b"),
+        # bases that DeepSeek's and Qwen's cards name; the distilled 1.5B unties its head
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", None),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-70B", "llama-3.1-70b"),
+        ("Qwen/Qwen2.5-Math-7B", "qwen2.5-7b"),
+        ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
         # other models, whose names are near
         ("LLaMA-7B", None),
         ("mistralai/Mistral-7B-v0.1", "mistral-7b"),
