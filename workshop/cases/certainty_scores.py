@@ -12,7 +12,7 @@ from simulator.scoring.series import series
 from workshop.cases.chances import chances
 from workshop.cases.extrapolation import hidden_end, hidden_runs
 
-_KEPT = (
+UNFITTED = (
     "test",
     "second-test",
     "vendor-test",
@@ -21,6 +21,7 @@ _KEPT = (
     "third-open",
     "fourth-open",
 )
+"""Tables of published runs that no step time is fitted to."""
 _FEWEST = 10
 _KEYS = ("coverage_80", "interval_width", "interval_score", "constant_interval")
 
@@ -68,7 +69,7 @@ def certainty_scores(rows: Sequence[ScoredRow], summary: Mapping[str, Any]) -> d
 def _by_group(rows: Sequence[ScoredRow], by_split: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Intervals of the runs that nothing was fitted to, by what they are."""
     constant = (by_split.get("calibrate") or {}).get("constant_interval", {})
-    kept = [row for row in rows if row.run.get("split") in _KEPT and row.interval is not None]
+    kept = [row for row in rows if row.run.get("split") in UNFITTED and row.interval is not None]
     groups: dict[str, list[ScoredRow]] = {"all": kept}
     for row in kept:
         for name in (row.kind, row.run.get("precision"), row.run.get("gpu")):

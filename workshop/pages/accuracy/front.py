@@ -8,23 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from workshop.cases.certainty_scores import UNFITTED
 from workshop.pages.accuracy.first_sight import new_runs
 from workshop.pages.accuracy.intervals import coverage
 
 Table = Callable[..., str]
 Percent = Callable[..., str]
 
-_UNSEEN = (
-    "test",
-    "second-test",
-    "vendor-test",
-    "fresh-test",
-    "fresh-test-2",
-    "third-open",
-    "fourth-open",
-    "own",
-)
-"""Tables that no step time was ever fitted to."""
+_UNSEEN = (*UNFITTED, "own")
 _KINDS = {"all": "all", "dense": "dense", "MoE": "experts"}
 _FEWEST_RUNS = 3
 _WORST_SOURCES = 4
