@@ -52,6 +52,11 @@ NOT_MODELLED = (
         "allocator trace",
         "fragmentation is a share of allocated memory; only `predict --memory` replays allocations",
     ),
+    (
+        "hooks of ZeRO-3",
+        "their host time, 5 to 8 ms a layer and micro-batch by count, is taken to hide behind"
+        " kernels; with small models at few tokens a step may be up to twice as long",
+    ),
     ("logging", "what a run writes beside its checkpoints takes no time"),
 )
 """Effects that the numbers leave out, and what is assumed instead."""
