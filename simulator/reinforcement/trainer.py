@@ -355,7 +355,7 @@ def best_trainer(
     usable = float(cluster.accelerator.memory.usable_bytes)
     less, tight = sum(asleep_bytes(rl).values()), list[Trainer]()
     why = "no layout fits that has bins of packed sequences in equal rounds"
-    if rl.algorithm == "ppo" and not rl.scoring_gpus:
+    if rl.critic_beside:
         why += ", a critic's states beside the policy's"
     if rl.placed_models:
         why += f", and on rl.scoring_gpus = {rl.scoring_gpus} for {rl.placed_models} models"
@@ -408,7 +408,7 @@ def asleep_bytes(rl: RL) -> dict[str, float]:
 def training_bytes(trainer: Trainer, rl: RL) -> dict[str, float]:
     """Memory of a device that trains, by kind; a critic beside the policy is of its size."""
     kinds = {name: float(kind[0]) for name, kind in trainer.estimate.memory_bytes.items()}
-    if rl.algorithm == "ppo" and not rl.scoring_gpus:
+    if rl.critic_beside:
         for name in ("weights", "gradients", "optimizer"):
             kinds[name] *= 2.0
     return kinds | asleep_bytes(rl)

@@ -162,6 +162,11 @@ class RL:
     """The engine."""
 
     @property
+    def critic_beside(self) -> bool:
+        """Whether a critic trains on the policy's devices, with states of its own."""
+        return self.algorithm == "ppo" and not self.scoring_gpus
+
+    @property
     def answers(self) -> int:
         """Answers that one step learns from."""
         return self.prompts * self.samples
