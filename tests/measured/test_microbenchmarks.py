@@ -12,8 +12,9 @@ import pytest
 from simulator import catalogue
 from simulator.errors import InputError
 from simulator.measured.collective_calls import read_collectives
-from simulator.measured.kernel_calls import KernelCalls, read_kernels
+from simulator.measured.kernel_calls import read_kernels
 from simulator.measured.microbenchmarks import groups, load_words, read_table
+from tests.measured.written_tables import kernels, write
 from workshop.fits.gemm.fit import read_gemm
 
 FOLDER = catalogue.folder("validation") / "microbenchmarks"
@@ -46,19 +47,6 @@ SHIPPABLE = ("aiconfigurator:", "MooreThreads/SimuMax@", "baidu-research/DeepBen
              "aws-samples/awsome-distributed-training@",
              "crazyguitar/aws-gpu-communication-benchmark@")  # fmt: skip
 """Sources under Apache-2.0, MIT or MIT-0; the last under CC BY 4.0: the README names its author."""
-
-
-def write(path: Path, *rows: dict[str, str]) -> Path:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-def kernels(folder: Path, *rows: dict[str, str]) -> KernelCalls:
-    return read_kernels(read_table(write(folder / "t.csv", *rows), "kernels"), load_words())
 
 
 def only_problem(folder: Path, row: dict[str, str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +15,13 @@ from simulator.files import read_csv
 from simulator.hardware.cluster import load_cluster
 from simulator.measured.checks import Readings, implausible, readings, utilisation
 from simulator.measured.collective_calls import CollectiveCalls, read_a2a, read_collectives
-from simulator.measured.kernel_calls import KernelCalls, read_kernels
 from simulator.measured.log import LogReading
 from simulator.measured.microbenchmarks import load_words, read_table
 from simulator.measured.replay import Run, _far, load_tables, replay
 from simulator.measured.rows import MeasuredRun
 from simulator.workload import presets
 from simulator.workload.recipe import Recipe
+from tests.measured.written_tables import kernels, write
 
 ROWS = {
     row["run_id"]: row for _, row in read_csv(catalogue.folder("validation") / "runs" / "test.csv")
@@ -30,22 +29,8 @@ ROWS = {
 GPT = ROWS["korthikanti22-t5-003"]
 
 
-def write(folder: Path, rows: list[dict[str, str]]) -> Path:
-    path = folder / "t.csv"
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
-
-def kernels(folder: Path, *rows: dict[str, str]) -> KernelCalls:
-    return read_kernels(read_table(write(folder, [*rows]), "kernels"), load_words())
-
-
 def collectives(folder: Path, *rows: dict[str, str]) -> CollectiveCalls:
-    return read_collectives(read_table(write(folder, [*rows]), "collectives"), load_words())
+    return read_collectives(read_table(write(folder / "t.csv", *rows), "collectives"), load_words())
 
 
 GEMM = {"kernel": "gemm", "gpu": "h100_sxm", "dtype": "bfloat16", "M": "300", "N": "700",
@@ -205,7 +190,7 @@ A2A = {"library": "DeepEP", "mode": "normal", "gpu": "h100_sxm", "gpus": "8", "n
 
 def test_a_dispatch_and_its_combine(tmp_path: Path) -> None:
     """Tokens go out in fp8 with a scale of four bytes for 128, and come back in 16 bit."""
-    calls = read_a2a(read_table(write(tmp_path, [A2A]), "a2a"), load_words())
+    calls = read_a2a(read_table(write(tmp_path / "t.csv", A2A), "a2a"), load_words())
     assert calls.label.tolist() == ["dispatch", "combine"]
     assert calls.row_bytes.tolist() == [7168 + 4 * 56, 2 * 7168]
     assert calls.size_bytes.tolist() == [300 * (7168 + 4 * 56), 300 * 2 * 7168]
@@ -213,7 +198,7 @@ def test_a_dispatch_and_its_combine(tmp_path: Path) -> None:
     assert (calls.copies.tolist(), calls.experts.tolist()) == ([3, 3], [20, 20])
     assert calls.units.tolist() == [24.0, 16.0]
     plain = {**A2A, "library": "NCCL", "dispatch_sms": "", "combine_sms": ""}
-    calls = read_a2a(read_table(write(tmp_path, [plain]), "a2a"), load_words())
+    calls = read_a2a(read_table(write(tmp_path / "t.csv", plain), "a2a"), load_words())
     assert calls.size_bytes.tolist() == [300 * 3 * 2 * 7168] * 2  # each copy by itself
     assert calls.units.tolist() == [20.0, 20.0]
 
@@ -225,7 +210,7 @@ def test_a_dispatch_and_its_combine(tmp_path: Path) -> None:
 def test_a_token_has_its_experts_among_all(
     tmp_path: Path, more: dict[str, str], column: str
 ) -> None:
-    path = write(tmp_path, [{**A2A, **more}])
+    path = write(tmp_path / "t.csv", {**A2A, **more})
     calls = read_a2a(read_table(path, "a2a"), load_words())
     assert {p.split(": ")[2] for p in calls.sieve.problems} == ({column} if column else set())
 
