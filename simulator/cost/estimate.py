@@ -36,6 +36,16 @@ def memory_verdict(p50_bytes: Floats, spread: Floats, usable_bytes: float) -> ND
     return np.where(p50_bytes > usable_bytes, 2, np.where(p90_bytes > usable_bytes, 1, 0))
 
 
+def verdict_word(p50_bytes: float, spread: float, usable_bytes: float) -> str:
+    """FITS, TIGHT or OOM of one device.
+
+    >>> verdict_word(90.0, 0.1, 100.0)
+    'TIGHT'
+    """
+    code = memory_verdict(np.array([p50_bytes]), np.array([spread]), usable_bytes)[0]
+    return VERDICTS[int(code)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """What each layout of a table costs; arrays over layouts."""

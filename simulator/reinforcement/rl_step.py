@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from simulator.arrays import Floats
-from simulator.cost.estimate import VERDICTS, memory_verdict
+from simulator.cost.estimate import VERDICTS, verdict_word
 from simulator.errors import InfeasibleError, InputError
 from simulator.hardware.cluster import Cluster
 from simulator.records import dataclass
@@ -100,8 +100,7 @@ class Side:
     @property
     def verdict(self) -> str:
         """FITS, TIGHT or OOM."""
-        total, spread = np.array([self.total_bytes]), np.array([self.spread])
-        return VERDICTS[int(memory_verdict(total, spread, self.usable_bytes)[0])]
+        return verdict_word(self.total_bytes, self.spread, self.usable_bytes)
 
     def document(self) -> dict[str, Any]:
         """As JSON says it."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simulator.answers import SCENARIO, Answer
+from simulator.cost.estimate import verdict_word
 from simulator.cost.step import Estimate, evaluate
 from simulator.distillation import (
     Distillation,
@@ -54,7 +55,7 @@ class Beside:
     """What compares the outputs of both: a divergence and its gradient, or log-probabilities."""
     memory_bytes: float
     """On the worst rank."""
-    memory_p90_bytes: float
+    memory_spread: float
     usable_bytes: float
     teacher_bytes: float
     """Its share that the teacher takes: outputs, and weights where it has its own."""
@@ -67,9 +68,12 @@ class Beside:
     @property
     def verdict(self) -> str:
         """FITS, TIGHT or OOM."""
-        if self.memory_bytes > self.usable_bytes:
-            return "OOM"
-        return "TIGHT" if self.memory_p90_bytes > self.usable_bytes else "FITS"
+        return verdict_word(self.memory_bytes, self.memory_spread, self.usable_bytes)
+
+    @property
+    def memory_p90_bytes(self) -> float:
+        """The same on the worst rank, P90."""
+        return float(self.memory_bytes * np.exp(P90 * self.memory_spread))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -285,7 +289,7 @@ def _beside(
     weights = 0.0 if section.teacher is None and recipe.lora_rank else 1.0
     bytes_ = weights * (kinds["weights"] + kinds["gathered"]) + 4.0 * tokens * outputs
     memory = student.memory_total_bytes + bytes_
-    p90 = memory * np.exp(P90 * np.nan_to_num(student.memory_spread))
+    spread = np.nan_to_num(student.memory_spread)
     return [
         Beside(
             layout=layout_fields(scenario, student.layouts, i),
@@ -294,7 +298,7 @@ def _beside(
             teacher_s=float(teacher_s[i]),
             loss_s=float(loss_s[i]),
             memory_bytes=float(memory[i]),
-            memory_p90_bytes=float(p90[i]),
+            memory_spread=float(spread[i]),
             usable_bytes=usable_bytes,
             teacher_bytes=float(bytes_[i]),
         )
